@@ -455,7 +455,9 @@ def _apis(
         *classic_groups.apis(classic_groups.Parts(groups)),
         *client_quotas.apis(client_quotas.Parts(listings, control.metadata, rights, on_controller)),
         *cluster_description.apis(cluster_description.Parts(listings, control.metadata, cluster_id, rights)),
-        *configs.apis(configs.Parts(config, runtime.loggers, control.metadata, rights, on_controller)),
+        *configs.apis(
+            configs.Parts(config, runtime.loggers, listings, control.metadata, rights, on_controller)
+        ),
         *consumer_groups.apis(consumer_groups.Parts(tasks, turns, control.metadata, groups, rights)),
         *delegation_tokens.apis(
             delegation_tokens.Parts(
@@ -522,7 +524,7 @@ def _apis(
             )
         ),
         *offsets.apis(offsets.Parts(tasks, turns, replication.replicas, serving.record_reading, rights)),
-        *placement.apis(placement.Parts(control.metadata, rights, on_controller)),
+        *placement.apis(placement.Parts(listings, control.metadata, rights, on_controller)),
         *produce.apis(
             produce.Parts(
                 runtime,
@@ -591,6 +593,7 @@ def _apis(
             share_offsets.Parts(
                 tasks,
                 turns,
+                listings,
                 control.metadata,
                 groups,
                 coordinators.persister,
@@ -611,7 +614,7 @@ def _apis(
         *transaction_administration.apis(
             transaction_administration.Parts(listings, replication.replicas, transactions, rights)
         ),
-        *users.apis(users.Parts(control.metadata, rights, on_controller)),
+        *users.apis(users.Parts(listings, control.metadata, rights, on_controller)),
         *markers.apis(markers.Parts(runtime, turns, coordinators.marker_writer, rights)),
     )
     specs = (*specs, api_over(Parts(tasks, turns), specs))

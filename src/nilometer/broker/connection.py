@@ -61,8 +61,6 @@ CLOSED_HANDLE = "the handler is closed"
 """The end of uvloop's message when a transport is used that it has closed."""
 SMALL_BYTES = 4 * 1024
 """One queued request of less is not counted as memory: of 10,000 connections they are 40 MB at most."""
-MEMORY_WAIT_S = 0.02
-"""So long a large response waits before it is tried again whether there is memory for it."""
 FIRST_BUFFER_BYTES = 4096
 """The first buffer of a frame if there is not; and by so much it grows while the socket is not read, since
 bytes that have been read before may follow."""
@@ -123,7 +121,6 @@ class Connection:
         "_last_may_pipeline",
         "_log",
         "_long",
-        "_long_has_begun",
         "_long_is_made",
         "_memory",
         "_must_process_alone",
@@ -141,6 +138,7 @@ class Connection:
         "_unread_bytes_max",
         "_unsent_bytes",
         "_waiting",
+        "_waits_to_make",
         "_write_paused",
         "began_us",
         "certificate",
@@ -205,7 +203,8 @@ class Connection:
         self._last_bytes = 0
         self._long: LongResponse | None = None
         """The response that is being sent piece by piece; the next ones follow it."""
-        self._long_has_begun = self._long_is_made = False
+        self._long_is_made = False
+        self._waits_to_make = False  # for its turn among large responses: meanwhile the client may go
         self._has_tls = False
         self._write_paused = False
         self._read_paused = False
@@ -306,6 +305,10 @@ class Connection:
     def resume_writing(self) -> None:
         self._write_paused = False
         self._leave_unread(self._unread_bytes_max)
+        if self._waits_to_make:
+            self._memory.release(self)
+            self._memory.wait_to_make(self)
+            return
         if self._long is not None:
             self._hold_memory(has_progressed=not self._long_is_made)
             self._turns.call(self._send_long)
@@ -686,20 +689,29 @@ class Connection:
 
     def _begin_long(self, response: LongResponse) -> None:
         self._long, self._long_is_made = response, isinstance(response, MadeResponse)
-        is_in_memory = isinstance(response, EncodedResponse) and response.size > 0
-        self._long_has_begun = self._long_is_made or is_in_memory
-        if self._long_has_begun:
+        if self._long_is_made or (isinstance(response, EncodedResponse) and response.is_of_kept_bytes):
             self._hold_memory()
+        elif not self.context.is_broker:
+            if isinstance(response, EncodedResponse):
+                response.forget_encoded()
+            self._waits_to_make = True
+            self._memory.wait_to_make(self)
+            return
+        self._turns.call(self._send_long)
+
+    def make_on(self) -> None:
+        """Encode the response that has waited for it; if the client does not read, when it does."""
+        if self._write_paused or self.closed:
+            return
+        self._waits_to_make = False
+        self._hold_memory(is_made=False)
+        self._balance_reading()
         self._turns.call(self._send_long)
 
     def _send_long(self) -> None:
         """Send the next piece of a long response; those after it when the client has read this one."""
         if self._long is None or self._write_paused or self.closed:
             return
-        if not (self._long_has_begun or self.context.is_broker or self._memory.may_make()):
-            asyncio.get_running_loop().call_later(MEMORY_WAIT_S, self._send_long)
-            return
-        self._long_has_begun = True
         try:
             buffers = self._long.next()
         except CloseConnection as reason:
@@ -751,7 +763,7 @@ class Connection:
     def _balance_reading(self) -> None:
         full = (
             self._is_ending
-            or not self._may_write
+            or not (self._may_write or self._waits_to_make)
             or self._muted is not None
             or self._lacks_memory
             or (self._is_next_turn_scheduled and bool(self._queue))  # in the socket they cost nothing

@@ -7,13 +7,14 @@ the one that has made no progress for the longest is disconnected.
 
 A client that does not read is sent nothing more, so it holds what was written for it before. Together such
 clients may hold ``HELD_BYTES_MAX``. The less of it is left, the fewer records a Fetch response has, and once
-it is used up the client that has not read for the longest is disconnected.
+it is used up the client that has not read for the longest is disconnected, and large responses are not made,
+but for those of origins that hold little: who reads does not wait for those who do not.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 UNLIMITED = -1
@@ -35,8 +36,12 @@ FETCH_BYTES_MIN = 64 * 1024
 """Of records in one response, if that much memory is not left."""
 SHARE = 8
 """A response may take this part of the memory that is left."""
+ORIGINS = 8
+"""One that holds less than this part of the memory goes on when it is used up, until twice as much is."""
 MADE_AT_ONCE = 2
 """So many large responses are encoded at once: their sizes are not known before."""
+MEMORY_WAIT_S = 0.02
+"""So long large responses wait before they look again whether there is memory for them."""
 UNREAD_MS = 10_000
 """For so long a client may read nothing before it is disconnected for the sake of others."""
 
@@ -129,9 +134,17 @@ class RequestMemory:
 
 
 class Holder(Protocol):
-    """A connection whose client does not read."""
+    """A connection whose client does not read, or waits for a large response."""
+
+    @property
+    def origin(self) -> Hashable: ...
 
     def abort(self, reason: str) -> None: ...
+
+    def make_on(self) -> None:
+        """Begin to encode the large response that has waited for this, and hold it as one that is not made.
+        Without that, another one may begin."""
+        ...
 
 
 class ResponseMemory:
@@ -143,13 +156,19 @@ class ResponseMemory:
     def __init__(self, now_ms: Callable[[], int], bytes_max: int = HELD_BYTES_MAX) -> None:
         self._now_ms = now_ms
         self._bytes_max = bytes_max
-        self._holders: dict[Holder, tuple[int, int]] = {}
-        """By connection, the bytes and since when (monotonic ms); the one that has read last is last."""
+        self._holders: dict[Holder, tuple[int, int, Hashable]] = {}
+        """By connection, the bytes, since when (monotonic ms), and its origin; the one that has read last is
+        last."""
+        self._held_by: dict[Hashable, int] = {}
+        """The bytes by origin, without those that hold none."""
         self._open: set[Holder] = set()
         self.large_reads = asyncio.Lock()
         """Held while a batch is read that is larger than a response may be, off the event loop."""
         self._making: dict[Holder, None] = {}
         """The connections whose large responses are being encoded."""
+        self._to_make: dict[Hashable, dict[Holder, None]] = {}
+        """By origin, those whose responses wait for it; origins take turns, the next one is first."""
+        self._makes_on: asyncio.Handle | None = None
         self.held = 0
 
     def is_short_without(self, size: int) -> bool:
@@ -164,11 +183,39 @@ class ResponseMemory:
 
     def close(self, holder: Holder) -> None:
         self._open.discard(holder)
+        line = self._to_make.get(holder.origin)
+        if line is not None and holder in line:
+            del line[holder]
+            if not line:
+                del self._to_make[holder.origin]
         self.release(holder)
 
-    def may_make(self) -> bool:
-        """Return whether another large response may be encoded now; those that have begun go on."""
-        return len(self._making) < MADE_AT_ONCE and not self.is_short()
+    def wait_to_make(self, holder: Holder) -> None:
+        """Have :meth:`Holder.make_on` called when another large response may be encoded."""
+        self._to_make.setdefault(holder.origin, {})[holder] = None
+        if self._makes_on is None:
+            self._makes_on = asyncio.get_running_loop().call_soon(self._make_on)
+
+    def _make_on(self) -> None:
+        while len(self._making) < MADE_AT_ONCE and (origin := self._next_to_make()) is not None:
+            line = self._to_make.pop(origin)
+            holder = next(iter(line))
+            del line[holder]
+            if line:
+                self._to_make[origin] = line  # behind the others
+            holder.make_on()
+        # Memory is there again when a client reads, or has not read for long.
+        self._makes_on = (
+            asyncio.get_running_loop().call_later(MEMORY_WAIT_S, self._make_on) if self._to_make else None
+        )
+
+    def _next_to_make(self) -> Hashable | None:
+        """Return the origin whose turn it is; None if all that wait have to wait for memory."""
+        is_short = self.is_short()  # which may disconnect some
+        for origin in [*self._to_make] if is_short else self._to_make:
+            if not is_short or (not self.is_short_for(origin) and origin in self._to_make):
+                return origin
+        return None
 
     def hold(self, holder: Holder, size: int, *, is_made: bool = True) -> None:
         """Note that ``size`` bytes wait for the client of ``holder`` now. ``is_made``: whether its response
@@ -176,17 +223,31 @@ class ResponseMemory:
         if not is_made:
             self._making[holder] = None
         known = self._holders.get(holder)
-        since_ms = self._now_ms() if known is None else known[1]
-        self.held += size - (0 if known is None else known[0])
-        self._holders[holder] = size, since_ms
+        if known is None:
+            self._holders[holder] = size, self._now_ms(), holder.origin
+            self._count(holder.origin, size)
+        else:
+            before, since_ms, origin = known
+            self._holders[holder] = size, since_ms, origin
+            self._count(origin, size - before)
         self.is_short()
+
+    def _count(self, origin: Hashable, size: int) -> None:
+        self.held += size
+        held = self._held_by.get(origin, 0) + size
+        if held:
+            self._held_by[origin] = held
+        else:
+            self._held_by.pop(origin, None)
 
     def release(self, holder: Holder) -> None:
         """Note that the client of ``holder`` reads again, or has gone."""
-        self._making.pop(holder, None)
+        if self._making.pop(holder, self) is None and self._makes_on is not None:
+            self._makes_on.cancel()
+            self._makes_on = asyncio.get_running_loop().call_soon(self._make_on)
         known = self._holders.pop(holder, None)
         if known is not None:
-            self.held -= known[0]
+            self._count(known[2], -known[0])
 
     def is_short(self) -> bool:
         """Return whether it is used up, after clients that have not read for long were disconnected."""
@@ -194,6 +255,13 @@ class ResponseMemory:
             if not self._end_slowest():
                 return True
         return False
+
+    def is_short_for(self, origin: Hashable) -> bool:
+        """Return whether what ``origin`` asks for has to wait until clients read."""
+        if not self.is_short():
+            return False
+        share = self._bytes_max // ORIGINS
+        return self.held > 2 * self._bytes_max or self._held_by.get(origin, 0) >= share
 
     def fetch_bytes_max(self) -> int:
         """Return how many bytes of records a response may have now."""
@@ -204,7 +272,7 @@ class ResponseMemory:
 
     def _end_slowest(self) -> bool:
         """Disconnect the client that has not read for the longest; false if it read not long ago."""
-        holder, (size, since_ms) = next(iter(self._holders.items()))
+        holder, (size, since_ms, _) = next(iter(self._holders.items()))
         waited_ms = self._now_ms() - since_ms
         if waited_ms < UNREAD_MS:
             return False

@@ -119,6 +119,18 @@ class EncodedResponse:
     def size(self) -> int:
         return max(self._made_bytes, self._encoded_bytes)
 
+    @property
+    def is_of_kept_bytes(self) -> bool:
+        """Whether what the response is made of is in memory, and counts as such."""
+        return self._made_bytes > 0
+
+    def forget_encoded(self) -> None:
+        """Keep nothing of what was encoded: all is encoded later."""
+        assert self._response is not None, "it is not encoded as a whole"
+        self._slices = self._api.response_slices(self._response)
+        self._encoded = [response_header(self._api, self._correlation_id)]
+        self._encoded_bytes = 0
+
     def hold(self, size: int) -> None:
         """Count so many bytes for what the response is made of, until it is encoded."""
         self._made_bytes = max(size, self._made_bytes)

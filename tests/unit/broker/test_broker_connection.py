@@ -7,7 +7,6 @@ import random
 
 import pytest
 
-from nilometer.broker import connection as connection_module
 from nilometer.broker import connection_memory
 from nilometer.broker.connection import (
     BYTES_QUEUED_MAX,
@@ -21,14 +20,21 @@ from nilometer.broker.connection_memory import (
     FETCH_BYTES_MAX,
     FETCH_BYTES_MIN,
     HELD_BYTES_MAX,
+    MADE_AT_ONCE,
+    ORIGINS,
     SHARE,
     STALLED_MS,
     UNREAD_MS,
     RequestMemory,
     ResponseMemory,
 )
-from nilometer.broker.responses import CloseConnection, WaitingResponse
+from nilometer.broker.request_context import RequestContext
+from nilometer.broker.responses import CloseConnection, EncodedResponse, WaitingResponse
 from nilometer.broker.turns import SHARE_US, Turns
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
+from nilometer.wire.messages import api
 from support.eventually import becomes
 from support.step_clock import StepClock
 
@@ -801,7 +807,7 @@ async def test_what_is_expected_of_a_response_is_held_until_it_is_written() -> N
 async def test_a_client_that_reads_again_waits_for_memory_before_its_next_large_response_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_module, "MEMORY_WAIT_S", 0.001)
+    monkeypatch.setattr(connection_memory, "MEMORY_WAIT_S", 0.001)
     memory = ResponseMemory(lambda: 0, 1_000)
     slow, recorder = Connection(Recorder(), 100, print, memory=memory, turns=Turns(StepClock())), Recorder()
     slow_transport, transport = FakeTransport(), FakeTransport()
@@ -826,6 +832,23 @@ async def test_a_client_that_reads_again_waits_for_memory_before_its_next_large_
     await becomes(lambda: not long.left, "the response is made")
 
 
+async def test_who_holds_little_memory_does_not_wait_for_those_who_hold_it_all() -> None:
+    memory, turns = ResponseMemory(lambda: 0, 1_000), Turns(StepClock())
+    silent = LargeResponse(memory, turns, "a").connection
+    memory.hold(silent, 1_001)
+    assert memory.is_short() and memory.is_short_for(silent.origin)
+    reads, other = LargeResponse(memory, turns, "b"), LargeResponse(memory, turns, "c")
+    assert not memory.is_short_for(reads.connection.origin)
+    await becomes(lambda: reads.is_answered, "it is answered")
+    memory.hold(other.connection, 1_000 // ORIGINS)
+    assert memory.is_short_for(other.connection.origin), "it has its share"
+    memory.release(other.connection)
+    memory.hold(silent, 2_001)
+    assert memory.is_short_for(reads.connection.origin), "twice as much is the end for all"
+    memory.release(silent)
+    assert memory.held == 0 and not memory._held_by
+
+
 def test_the_less_memory_is_left_the_fewer_records_a_response_has() -> None:
     memory = ResponseMemory(lambda: 0)
     assert memory.fetch_bytes_max() == FETCH_BYTES_MAX
@@ -837,3 +860,74 @@ def test_the_less_memory_is_left_the_fewer_records_a_response_has() -> None:
     assert memory.fetch_bytes_max() == FETCH_BYTES_MIN
     memory.release(holder)
     assert memory.held == 0
+
+
+class LargeResponse:
+    """A connection that asks for a response which is made while it is encoded, in slices."""
+
+    def __init__(self, memory: ResponseMemory, turns: Turns, address: str) -> None:
+        codec = api(ApiKey.LIST_GROUPS, 4)
+
+        def make(number: int) -> Message:
+            return codec.make(
+                "ListedGroup", group_id=f"group {number}", protocol_type="consumer", group_state="Empty"
+            )
+
+        self.transport, recorder = FakeTransport(), Recorder()
+        context = RequestContext(client_address=address)
+        self.connection = Connection(recorder, 100, print, memory=memory, turns=turns, context=context)
+        self.connection.connection_made(self.transport)
+        feed(self.connection, frame(b"wait"))
+        response = EncodedResponse(codec, 7, codec.response(groups=LazySequence(make, range(GROUPS)))).ready()
+        self.response = response
+        recorder.futures[0].set_result(response)
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.transport.written)
+
+
+GROUPS = 10_000
+
+
+async def test_large_responses_are_encoded_two_at_once_and_origins_take_turns() -> None:
+    memory, turns = ResponseMemory(lambda: 0), Turns(StepClock())
+    of_a = [LargeResponse(memory, turns, "a") for _ in range(6)]
+    of_b = [LargeResponse(memory, turns, "b") for _ in range(2)]
+    asked = [*of_a, *of_b]
+    assert all(isinstance(one.response, EncodedResponse) for one in asked), "no single slice has all of it"
+    most = 0
+    while not all(one.is_answered for one in of_b):
+        await asyncio.sleep(0)
+        begun = [one for one in asked if not one.is_answered and one.response.size]  # type: ignore[union-attr]
+        most = max(most, len(begun))
+    assert most == MADE_AT_ONCE
+    assert sum(one.is_answered for one in of_a) < len(of_a) - 1, "who asks for many waits for the others"
+    await becomes(lambda: all(one.is_answered for one in of_a), "all are answered")
+
+
+async def test_a_client_that_waits_for_a_large_response_may_go() -> None:
+    memory, turns = ResponseMemory(lambda: 0), Turns(StepClock())
+    asked = [LargeResponse(memory, turns, "a") for _ in range(MADE_AT_ONCE + 1)]
+    waits = asked[-1]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    feed(waits.connection, frame(b"ask"))
+    assert waits.transport.reading, "that its client has gone is seen by reading"
+    assert not waits.is_answered
+    assert not waits.connection.eof_received()
+    waits.connection.connection_lost(None)
+    await becomes(lambda: all(one.is_answered for one in asked[:-1]), "the others are answered")
+    assert memory.held == 0 and not memory._to_make
+
+
+async def test_who_does_not_read_what_came_before_holds_no_place_for_a_large_response() -> None:
+    memory, turns = ResponseMemory(lambda: 0), Turns(StepClock())
+    silent = [LargeResponse(memory, turns, "a") for _ in range(MADE_AT_ONCE)]
+    for one in silent:
+        one.connection.pause_writing()
+    reads = LargeResponse(memory, turns, "a")
+    await becomes(lambda: reads.is_answered, "it is answered")
+    silent[0].connection.resume_writing()
+    await becomes(lambda: silent[0].is_answered, "it is answered, since its client reads")
+    assert not silent[1].is_answered

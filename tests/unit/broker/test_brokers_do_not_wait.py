@@ -29,7 +29,7 @@ class BrokersConnection:
 
 async def test_a_response_to_a_broker_is_made_although_memory_is_short() -> None:
     memory = ResponseMemory(lambda: 0)
-    memory.hold(cast(Any, object()), HELD_BYTES_MAX + 2 * MADE_BYTES)
+    memory.hold(cast(Any, Mock(origin="silent")), HELD_BYTES_MAX + 2 * MADE_BYTES)
     large = LargeRequests(UNUSED, UNUSED, UNUSED, memory, UNUSED)
     request = cast(Any, SimpleNamespace(connection=BrokersConnection()))
     async with asyncio.timeout(1):

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+import dataclasses
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast, get_args, get_origin, get_type_hints
+from unittest.mock import Mock
 
+import pytest
+
+from nilometer.broker.api import configs, placement, users
 from nilometer.broker.api.listings import AT_ONCE, FOUND_BYTES, Listings
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Response
 from nilometer.broker.connection_memory import HELD_BYTES_MAX, ResponseMemory
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.responses import EncodedResponse
+from nilometer.broker.sharing import share_offsets
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.runtime.runtime import SystemClock
-from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.api_keys import ApiKey, api_name
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.messages import RequestHeader, api
+from support.brokers.served_apis import APIS
 
 KEY, VERSION = ApiKey.LIST_GROUPS, 4
 CODEC = api(KEY, VERSION)
+OWN_APIS = 32_000
 
 
 class Client:
@@ -149,9 +159,9 @@ async def test_what_was_found_counts_as_memory_until_it_is_encoded() -> None:
     assert response.size < 5_000 * FOUND_BYTES
 
 
-async def test_none_is_made_while_clients_do_not_read() -> None:
+async def test_none_is_made_while_clients_of_its_origin_do_not_read() -> None:
     world = World()
-    silent = Client("silent", -1)
+    silent = Client("a", -1)
     world.memory.hold(cast(Any, silent), HELD_BYTES_MAX + 1)
     waiting = world.ask("a")
     await settle()
@@ -186,3 +196,87 @@ def test_the_throttle_time_keeps_what_is_held() -> None:
     response = request_of("a").encode(groups=())
     response.hold(9_000_000)
     assert response.with_throttle_ms(5).size == 9_000_000
+
+
+# Which requests these are: those whose response has as many elements as there are, not as they name.
+
+LISTED = {
+    "DescribeAcls",
+    "DescribeClientQuotas",
+    "DescribeDelegationToken",
+    "DescribeLogDirs",
+    "DescribeShareGroupOffsets",
+    "DescribeTopicPartitions",
+    "DescribeUserScramCredentials",
+    "ListConfigResources",
+    "ListGroups",
+    "ListPartitionReassignments",
+    "ListTransactions",
+    "Metadata",
+    "OffsetFetch",
+}
+BOUNDED = {
+    "AlterPartitionReassignments": "as many as it names",
+    "ApiVersions": "as many APIs as there are",
+    "CreatePartitions": "as many as it names",
+    "DescribeCluster": "as many brokers as there are",
+    "DescribeConfigs": "four resources in a part of it",
+    "ElectLeaders": "decided by the controller, in steps, and a part of its room meanwhile",
+    "GetTelemetrySubscriptions": "there are none",
+    "SaslHandshake": "as many mechanisms as there are",
+    "StreamsGroupHeartbeat": "the tasks of one member",
+}
+LISTS_FOR_AN_EMPTY_ARRAY = {
+    "DescribeClientQuotas",
+    "DescribeTopicPartitions",
+    "ListConfigResources",
+    "ListGroups",
+    "ListTransactions",
+}
+"""Their requests have arrays of which none may be null: that an empty one means all is said in words only."""
+
+
+def test_every_request_for_all_that_there_is_waits_for_its_turn() -> None:
+    found = {
+        api_name(key)
+        for key, spec in APIS.items()
+        if key < OWN_APIS and _may_name_none(key, spec.versions[1])
+    }
+    assert found | LISTS_FOR_AN_EMPTY_ARRAY == LISTED | BOUNDED.keys()
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        users.handle_describe,
+        configs.handle_list,
+        placement.handle_list_reassignments,
+        share_offsets.handle_describe,
+    ],
+)
+def test_a_request_that_names_none_is_answered_in_its_turn(handle: Callable[[Any, Any], object]) -> None:
+    listings = Mock()
+    access = SimpleNamespace(on_cluster=lambda _: True)
+    parts = SimpleNamespace(listings=listings, rights=SimpleNamespace(access=lambda _: access))
+    body = SimpleNamespace(users=None, topics=None, groups=(SimpleNamespace(topics=None),))
+    request = SimpleNamespace(body=body, field=lambda *_: ())
+    assert handle(parts, request) is listings.answer.return_value
+    listings.answer.assert_called_once()
+
+
+def _may_name_none(key: int, version: int) -> bool:
+    """Whether the response has arrays, and the request none, or one that may be null."""
+    codec = api(key, version)
+    asked = list(_arrays(codec.request_type))
+    return bool(list(_arrays(codec.response_type))) and (not asked or any(asked))
+
+
+def _arrays(message: type[Any]) -> Iterator[bool]:
+    """Yield whether it may be null, for each array of a message and of its parts."""
+    hints = get_type_hints(message)
+    for field in dataclasses.fields(message):
+        kinds = [hints[field.name], *get_args(hints[field.name])]
+        if any(get_origin(kind) is tuple for kind in kinds):
+            yield type(None) in kinds
+            for part in (part for kind in kinds for part in get_args(kind) if dataclasses.is_dataclass(part)):
+                yield from _arrays(part)  # type: ignore[arg-type]

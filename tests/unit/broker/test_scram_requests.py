@@ -49,7 +49,7 @@ async def test_the_refusal_of_thousands_of_credentials_is_made_while_it_is_encod
 
     sys.setprofile(count_call)
     try:
-        answered = handle_alter(Parts(nothing, nothing, requests), request)
+        answered = handle_alter(Parts(nothing, nothing, nothing, requests), request)
     finally:
         sys.setprofile(None)
     assert calls < 3 * USERS, "a few for the length of a name, and for its place in the response"

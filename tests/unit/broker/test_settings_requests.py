@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,12 +14,15 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.turns import Turns
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response
 from support.brokers.fake_rights import rights_of
+from support.brokers.listings_at_once import ListingsAtOnce
+from support.step_clock import StepClock
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 GIVEN = {
@@ -36,12 +40,24 @@ IMAGE = SimpleNamespace(
 )
 
 
-def send(key: ApiKey, version: int, handle: Callable[[Any, Request], Response], body: Message) -> Message:
+def send(
+    key: ApiKey,
+    version: int,
+    handle: Callable[[Any, Request], Response | asyncio.Future[Response]],
+    body: Message,
+) -> Message:
     config = BrokerConfig({"node.id": "1"})
-    parts = SimpleNamespace(rights=rights_of(), metadata=SimpleNamespace(image=IMAGE), config=config)
+    listings = ListingsAtOnce(Turns(StepClock()))
+    metadata = SimpleNamespace(image=IMAGE)
+    parts = SimpleNamespace(rights=rights_of(), metadata=metadata, config=config, listings=listings)
     header = RequestHeader(key, version, 1, "test", 0)
     request = Request(header, body, api(key, version), cast(Any, None), RequestContext())
-    frame = b"".join(map(bytes, cast(Any, handle(parts, request))))
+
+    async def answered() -> Any:
+        response = cast(Any, handle(parts, request))
+        return await response if isinstance(response, asyncio.Future) else response
+
+    frame = b"".join(map(bytes, asyncio.run(answered())))
     return decode_response(key, version, frame[4:])[1]
 
 

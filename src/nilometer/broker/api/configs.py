@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
 
 from nilometer.broker.api.access import Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topic_configs import (
     ConfigSource,
@@ -29,6 +30,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.broker.settings.logging_settings import LEVELS, ROOT
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import CLUSTER_NAME, Operation, ResourceType
 from nilometer.cluster.controller.configs import (
     AlterResource,
@@ -55,6 +57,7 @@ from nilometer.wire.large_requests import Division, Repeated
 class Parts(msgspec.Struct, frozen=True):
     config: BrokerConfig
     loggers: Loggers
+    listings: Listings
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -122,19 +125,22 @@ _LIST_TYPES = (
 )
 
 
-def handle_list(parts: Parts, request: Request) -> Response:
+def handle_list(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE_CONFIGS):
         denied = ErrorCode.cluster_authorization_failed
         return request.respond(error_code=denied, config_resources=())
     asked: tuple[int, ...] = request.field("resource_types", (RESOURCE_CLIENT_METRICS,))
     if not set(asked) <= set(_LIST_TYPES):
         return request.respond(error_code=ErrorCode.unsupported_version, config_resources=())
-    listed = [
-        (kind, name)
-        for kind in _LIST_TYPES
-        if not asked or kind in asked
-        for name in _names(parts.metadata.image, kind)
-    ]
+    return parts.listings.answer(request, partial(_list, parts, frozenset(asked or _LIST_TYPES)))
+
+
+async def _list(parts: Parts, kinds: Collection[int], request: Request, work: LongWork) -> Response:
+    listed: list[tuple[int, str]] = []
+    for kind in _LIST_TYPES:
+        for name in _names(parts.metadata.image, kind) if kind in kinds else ():
+            listed.append((kind, name))
+            await work.step(1)
     return request.respond(config_resources=LazySequence(partial(_config_resource, request), listed))
 
 

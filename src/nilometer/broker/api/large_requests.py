@@ -202,7 +202,7 @@ class Place:
         await self._room.enter(self.origin, size)
         self.size = size
         try:
-            while size and memory.is_short():  # noqa: ASYNC110  clients read meanwhile
+            while size and memory.is_short_for(self.origin):  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
         except asyncio.CancelledError:
             self.leave()
@@ -397,7 +397,7 @@ class LargeRequests:
             return
         self._made[connection] = size
         connection.expect(size)
-        while not (is_read_only and connection.closed) and memory.is_short():
+        while not (is_read_only and connection.closed) and memory.is_short_for(connection.origin):
             if next(iter(self._made)) is connection and not memory.is_short_without(sum(self._made.values())):
                 break
             await asyncio.sleep(WAIT_S)

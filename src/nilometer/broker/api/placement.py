@@ -5,15 +5,18 @@ and ElectLeaders.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 
 import msgspec
 
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import OK, Outcome, Steps
 from nilometer.cluster.controller.reassignments import (
@@ -34,6 +37,7 @@ from nilometer.wire.large_requests import Division, Repeated
 
 
 class Parts(msgspec.Struct, frozen=True):
+    listings: Listings
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -98,17 +102,27 @@ def _refuse_alter_reassignments(request: Request, error: ErrorCode, message: str
 # ListPartitionReassignments: the reassignments in progress, of the named partitions or (null) of all.
 
 
-def handle_list_reassignments(parts: Parts, request: Request) -> Response:
+def handle_list_reassignments(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         return _refuse_list_reassignments(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
     asked = request.body.topics
-    wanted = (
-        None
-        if asked is None
-        else [(topic.name, index) for topic in asked for index in topic.partition_indexes]
-    )
+    if asked is None:
+        return parts.listings.answer(request, partial(_list_all_reassignments, parts))
+    wanted = [(topic.name, index) for topic in asked for index in topic.partition_indexes]
+    return _respond_reassignments(request, list_reassignments(parts.metadata.image, wanted))
+
+
+async def _list_all_reassignments(parts: Parts, request: Request, work: LongWork) -> Response:
+    found: list[OngoingReassignment] = []
+    for one in list_reassignments(parts.metadata.image):
+        found.append(one)
+        await work.step(1)
+    return _respond_reassignments(request, found)
+
+
+def _respond_reassignments(request: Request, found: Iterable[OngoingReassignment]) -> Response:
     topics: dict[str, list[OngoingReassignment]] = {}
-    for ongoing in list_reassignments(parts.metadata.image, wanted):
+    for ongoing in found:
         topics.setdefault(ongoing.topic, []).append(ongoing)
     listed = tuple(
         request.make(

@@ -12,9 +12,11 @@ import msgspec
 
 from nilometer.broker.api.access import CLUSTER_DENIED, Rights
 from nilometer.broker.api.controller_requests import ControllerRequests
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.responses import Response
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.access import (
     ScramAlteration,
@@ -32,6 +34,7 @@ from nilometer.wire.large_requests import Division, Repeated
 
 
 class Parts(msgspec.Struct, frozen=True):
+    listings: Listings
     metadata: MetadataLog
     rights: Rights
     controller_requests: ControllerRequests
@@ -40,7 +43,7 @@ class Parts(msgspec.Struct, frozen=True):
 # DescribeUserScramCredentials: mechanisms and iterations of credentials, without the keys (KIP-554).
 
 
-def handle_describe(parts: Parts, request: Request) -> Response:
+def handle_describe(parts: Parts, request: Request) -> Response | asyncio.Future[Response]:
     if not parts.rights.access(request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
         refused = request.make(
@@ -51,11 +54,24 @@ def handle_describe(parts: Parts, request: Request) -> Response:
             credential_infos=(),
         )
         return request.respond(error_code=denied, error_message=CLUSTER_DENIED, results=(refused,))
-    image = parts.metadata.image
-    asked = Counter(user.name for user in request.body.users or ()) or Counter(image.scram_users.names())
+    if not request.body.users:
+        return parts.listings.answer(request, partial(_describe_all, parts))
+    asked = Counter(user.name for user in request.body.users)
+    return _respond_described(parts.metadata.image, request, list(asked.items()))
+
+
+async def _describe_all(parts: Parts, request: Request, work: LongWork) -> Response:
+    image, found = parts.metadata.image, list[tuple[str, int]]()
+    for name in image.scram_users.names():
+        found.append((name, 1))
+        await work.step(1)
+    return _respond_described(image, request, found)
+
+
+def _respond_described(image: ClusterImage, request: Request, asked: list[tuple[str, int]]) -> Response:
+    """``asked``: the names of users, and how often each was named."""
     return request.respond(
-        error_message=None,
-        results=LazySequence(lambda each: _result(image, request, *each), list(asked.items())),
+        error_message=None, results=LazySequence(lambda each: _result(image, request, *each), asked)
     )
 
 

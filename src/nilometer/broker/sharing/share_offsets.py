@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from nilometer.broker.api.access import Rights
+from nilometer.broker.api.listings import Listings
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -121,6 +122,7 @@ def _request(api: Api, partitions: Sequence[TopicPartition]) -> Message:
 class Parts(msgspec.Struct, frozen=True):
     tasks: Tasks
     turns: Turns
+    listings: Listings
     metadata: MetadataLog
     groups: GroupCoordinator
     persister: SharePersister
@@ -156,15 +158,19 @@ def _may_use(parts: Parts, request: Request, operation: Operation, topic: str) -
 
 # ── DescribeShareGroupOffsets ───────────────────────────────────────────────────────────────────
 def handle_describe(parts: Parts, request: Request) -> asyncio.Future[Response]:
-    return parts.tasks.spawn(_describe(parts, request), kind="DescribeShareGroupOffsets")
+    if any(group.topics is None for group in request.body.groups):
+        # Those of one origin wait for each other, also while other brokers are asked for their states.
+        return parts.listings.answer(request, partial(_describe, parts))
+    work = LongWork(parts.turns)
+    return parts.tasks.spawn(_describe(parts, request, work), kind="DescribeShareGroupOffsets")
 
 
-async def _describe(parts: Parts, request: Request) -> Response:
-    groups = [await _describe_group(parts, request, group) for group in request.body.groups]
+async def _describe(parts: Parts, request: Request, work: LongWork) -> Response:
+    groups = [await _describe_group(parts, request, group, work) for group in request.body.groups]
     return request.respond(groups=tuple(groups))
 
 
-async def _describe_group(parts: Parts, request: Request, asked: Message) -> Message:
+async def _describe_group(parts: Parts, request: Request, asked: Message, work: LongWork) -> Message:
     error, message = _why_not(parts, request, Operation.DESCRIBE, asked.group_id), None
     topics: tuple[Message, ...] = ()
     if error is NONE:
@@ -174,7 +180,9 @@ async def _describe_group(parts: Parts, request: Request, asked: Message) -> Mes
             error, message = NONE, None  # as Kafka: a group without a state
         if error is NONE:
             wanted = _wanted(parts, asked, response.initialized)
-            topics = await _describe_topics(parts, request, asked.group_id, wanted, response.initialized)
+            topics = await _describe_topics(
+                parts, request, asked.group_id, wanted, response.initialized, work
+            )
     return request.make(
         "DescribeShareGroupOffsetsResponseGroup",
         group_id=asked.group_id,
@@ -204,6 +212,7 @@ async def _describe_topics(
     group_id: str,
     wanted: Iterable[tuple[str, Sequence[int]]],
     initialized: Mapping[UUID, frozenset[int]],
+    work: LongWork,
 ) -> tuple[Message, ...]:
     described: list[Message] = []
     for name, partitions in wanted:
@@ -218,6 +227,7 @@ async def _describe_topics(
         else:
             known = initialized.get(uuid_from_text(topic.id), frozenset())
             found = await _describe_partitions(parts, request, group_id, topic, partitions, known)
+        await work.step(1 + len(partitions))
         described.append(
             request.make(
                 "DescribeShareGroupOffsetsResponseTopic",
