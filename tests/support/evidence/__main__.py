@@ -87,7 +87,8 @@ def _play(campaign: Campaign, seed: int, minutes: float, histories: Path) -> Run
     )
     verdict = verdict_in(kept)
     if verdict is None:
-        last = "\n".join(done.stdout.splitlines()[-OUTPUT_LINES:])
+        # A client's library that aborts the process says why on the other stream.
+        last = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-OUTPUT_LINES:])
         wrong = [f"ended with {done.returncode} and without a verdict: {last}"]
         verdict = Verdict(seed, round(time.monotonic() - began, 1), {}, {}, wrong, "", 0)
     else:
