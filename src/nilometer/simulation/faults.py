@@ -90,7 +90,10 @@ class BrokenInvariants:
             return None
         partition, role = found[int(choice * len(found))]
         leads = isinstance(role, LeaderRole)
-        role.__class__ = self._breaking_leader if leads else self._breaking_follower  # type: ignore[assignment]
+        try:
+            role.__class__ = self._breaking_leader if leads else self._breaking_follower  # type: ignore[assignment]
+        except TypeError:  # the classes of compiled modules cannot be changed
+            return f"{partition} of {node.name} breaks no invariant: the modules are compiled"
         self._open.append(_Breach(node, node.process, partition, role))
         return f"{partition} of {node.name} is chosen to break an invariant"
 
