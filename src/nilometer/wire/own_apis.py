@@ -195,7 +195,7 @@ class TierState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     missing_ms: int = -1
     """How long ago the newest record there was written, if records are missing; -1: not known."""
     error: str = ""
-    """Why the last round of copying did not end."""
+    """Why the last round, in which records are copied and removed, did not end."""
     failing_ms: int = 0
     """How long rounds have failed."""
 
@@ -227,7 +227,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     compaction: CompactionState | None = None
     """None: the broker has not compacted the log since it started."""
     tier: TierState | None = None
-    """None: the topic is not tiered, this replica does not lead, or its broker has not looked yet."""
+    """None: the topic is not tiered, and nothing of it waits in vain to be removed; or this replica does not
+    lead, or its broker has not looked yet."""
     segments: SegmentsState | None = None
     """None: not requested, or the response describes those of enough other replicas."""
     problems: tuple[str, ...] = ()

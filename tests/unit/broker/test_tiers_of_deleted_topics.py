@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,6 +161,27 @@ async def test_a_topic_that_is_known_keeps_segments_whose_manifests_are_lost(
     await broker.round()
     assert len(broker.objects) > len(segments), "all of the log, once they were removed"
     assert broker.logs.state_of(begun).error == ""
+
+
+async def test_operators_are_told_of_a_topic_that_is_tiered_no_more_and_cannot_be_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker(monkeypatch)
+    await broker.round()
+    bucket = broker.led.store.bucket
+    bucket.objects = {
+        name: data for name, data in bucket.objects.items() if name.endswith((".log", ".index"))
+    }
+    begun = Hosted(log=broker.led.log, store=broker.led.store)
+    begun.log.configure(replace(begun.log.config, remote_storage_enable=False))
+    broker.hosted[:] = [begun]
+    await broker.round()
+    state = broker.logs.state_of(begun)
+    assert "all manifests that named them are lost" in state.error
+    assert (state.missing_records, state.lag_segments) == (0, 0), "nothing of it is to be copied"
+    bucket.objects.clear()
+    await broker.round()
+    assert broker.logs.state_of(begun) is None
 
 
 def test_a_topic_is_deleted_while_the_round_of_a_replica_that_was_replaced_goes_on(

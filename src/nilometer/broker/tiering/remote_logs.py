@@ -153,10 +153,15 @@ class RemoteLogs:
         self._replicas.remote.configure(config)
 
     def state_of(self, partition: Partition) -> TierState | None:
-        """Describe the tier of a partition that is led here; None if it has none, or none was looked at."""
+        """Describe the tier of a partition that is led here; None if it has none, or none was looked at.
+
+        A topic that is tiered no more has one as long as its objects cannot be removed.
+        """
         found = self._by_key.get(partition.key)
-        is_tiered = partition.is_led_here and partition.log.config.remote_storage_enable
-        return found.state() if is_tiered and found is not None and found.partition is partition else None
+        if found is None or found.partition is not partition or not partition.is_led_here:
+            return None
+        has_tier = partition.log.config.remote_storage_enable or found.error is not None
+        return found.state() if has_tier else None
 
     # -- rounds
 

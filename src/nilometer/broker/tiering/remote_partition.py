@@ -164,21 +164,21 @@ class RemotePartition:
         )
         if not self._chain.is_read:
             return state
-        manifest, view = self._summed or self._last_or_first, self.view()
-        unsafe = plan.not_tiered(manifest, view, self.partition.replica.high_watermark)
-        newest = self._sums.newest_ms
-        age_ms = -1 if newest < 0 or not unsafe.records else max(0, self._now_ms - newest)
+        manifest, newest = self._summed or self._last_or_first, self._sums.newest_ms
+        state = structs.replace(
+            state, end_offset=manifest.end_offset, size_bytes=self._sums.log_bytes, newest_ms=newest
+        )
+        if not self.partition.log.config.remote_storage_enable:
+            return state  # nothing is to be copied
+        unsafe = plan.not_tiered(manifest, self.view(), self.partition.replica.high_watermark)
         return structs.replace(
             state,
-            end_offset=manifest.end_offset,
-            size_bytes=self._sums.log_bytes,
-            newest_ms=newest,
             lag_segments=unsafe.sealed,
             lag_bytes=unsafe.sealed_bytes,
             oldest_segment=unsafe.oldest,
             missing_records=unsafe.records,
             missing_bytes=unsafe.bytes,
-            missing_ms=age_ms,
+            missing_ms=-1 if newest < 0 or not unsafe.records else max(0, self._now_ms - newest),
         )
 
     # -- rounds
