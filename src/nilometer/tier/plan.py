@@ -32,6 +32,8 @@ from nilometer.tier.format import (
 
 REMOVED_AT_ONCE = 2_000
 """So many objects are removed before a manifest says so, or more if more are dropped."""
+LATE_SHARE = 10
+"""One part in so many of the grace period may pass before a manifest that drops objects is in the store."""
 REMOVED_SHARE = 4
 """One part in so many of what is dropped: manifests with the names of 200,000 objects have 12 MB."""
 
@@ -239,12 +241,42 @@ def inherited_log_start(manifest: Manifest, log: LogView, leader_epoch: int, sam
     return max(log.log_start_offset, min(given_up, max(log.local_start_offset, same_until)))
 
 
-def due_removals(manifest: Manifest, now_ms: int, grace_ms: int) -> Generator[int, None, tuple[str, ...]]:
+class LateManifest(NamedTuple):
+    """A manifest that the store had long after it was made: the machine had stopped, or the store was slow.
+    Until then readers were told that what it drops is there."""
+
+    from_ms: int
+    to_ms: int
+    """Between these times it was made: what it drops is dropped since then, as it says."""
+    appeared_ms: int
+
+    def drops_at(self, since_ms: int) -> bool:
+        """Whether what is dropped since then may have been dropped by it."""
+        return self.from_ms <= since_ms <= self.to_ms
+
+
+def late_manifest(made_ms: int, appeared_ms: int, grace_ms: int) -> LateManifest | None:
+    """Return the manifest if it is so late that the grace period has to begin when it appeared; else None."""
+    tolerated_ms = grace_ms // LATE_SHARE
+    if appeared_ms - made_ms <= tolerated_ms:
+        return None
+    return LateManifest(made_ms - tolerated_ms, made_ms, appeared_ms)
+
+
+def due_removals(
+    manifest: Manifest, now_ms: int, grace_ms: int, late: Sequence[LateManifest] = ()
+) -> Generator[int, None, tuple[str, ...]]:
     """Return the names of dropped objects whose grace period is over: those that are removed next; in
     steps."""
     due, at_once = list[str](), max(REMOVED_AT_ONCE, len(manifest.dropped) // REMOVED_SHARE)
+    waiting = [one for one in late if now_ms - one.appeared_ms < grace_ms]
     for some in in_lines(manifest.dropped):
-        due += (one.name for one in some if now_ms - one.since_ms >= grace_ms)
+        over = [one for one in some if now_ms - one.since_ms >= grace_ms]
+        if waiting:
+            over = [
+                one for one in over if not any(its.from_ms <= one.since_ms <= its.to_ms for its in waiting)
+            ]
+        due += (one.name for one in over)
         if len(due) >= at_once:
             break
         yield len(some)

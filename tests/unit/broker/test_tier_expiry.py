@@ -182,6 +182,44 @@ async def test_what_was_dropped_while_the_clock_was_ahead_is_removed_after_it_is
     assert dropped(led) == []
 
 
+@pytest.mark.parametrize("is_answered", [True, False], ids=["slow", "no-answer"])
+async def test_the_grace_period_begins_when_a_late_manifest_appears(
+    is_answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine slept, or the store was slow: until then readers were told that the objects are there."""
+    led = led_log([NOW_MS, NOW_MS + 10_000])
+    led.remote._parts = structs.replace(led.remote._parts, grace_ms=1_000)
+    await led.tier()
+    create, of_the_drop = led.store.create, list[tuple[str, bytes]]()
+
+    async def late(name: str, data: bytes) -> bool:
+        if not is_answered:
+            of_the_drop.append((name, data))
+            raise ObjectStoreError("no answer")
+        led.now_ms += 800
+        return await create(name, data)
+
+    led.log.advance_log_start_offset(1, led.log.log_end_offset)
+    with monkeypatch.context() as patch:
+        patch.setattr(led.store, "create", late)
+        if is_answered:
+            await led.remote.run_round()
+        else:
+            with pytest.raises(ObjectStoreError, match="no answer"):
+                await led.remote.run_round()
+    for name, data in of_the_drop:  # the request takes effect long after it was given up
+        led.now_ms += 800
+        assert await create(name, data)
+    await led.remote.run_round()
+    assert dropped_in_store(led) == 2
+    led.now_ms += 999
+    await led.remote.run_round()
+    assert dropped_in_store(led) == 2
+    led.now_ms += 1
+    await led.remote.run_round()
+    assert dropped(led) == []
+
+
 async def test_nothing_more_is_done_in_a_chain_that_is_being_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def gone(_epoch: int) -> None:
         raise ManifestsGone("all of them were removed")

@@ -13,6 +13,7 @@ from nilometer.tier import format as tier_format
 from nilometer.tier import plan
 from nilometer.tier.format import SEGMENTS_OF_A_LINE, Dropped, Manifest, RemoteSegment, manifest_name
 from nilometer.tier.plan import (
+    LateManifest,
     LocalSegment,
     LogView,
     Retention,
@@ -22,6 +23,7 @@ from nilometer.tier.plan import (
     epochs_within,
     expiring,
     inherited_log_start,
+    late_manifest,
     next_log_start,
     next_to_copy,
     orphans,
@@ -239,6 +241,24 @@ def test_objects_are_removed_when_the_grace_period_is_over() -> None:
     names = at_once(due_removals(later, 2_000, 1_000))
     assert sorted(names) == sorted((held.segments[0].log_name, held.segments[0].index_name))
     assert at_once(removing(later, names)) == structs.replace(later, dropped=())
+
+
+def test_the_grace_period_begins_when_a_manifest_appears_that_is_late_by_a_tenth_of_it() -> None:
+    assert late_manifest(1_000, 1_100, 1_000) is None
+    late = late_manifest(1_000, 1_101, 1_000)
+    assert late == LateManifest(900, 1_000, 1_101)
+    held = manifest(segment(0, 9), segment(10, 19), segment(20, 29), segment(30, 39))
+    for at, since_ms in enumerate((899, 900, 1_000, 1_001)):
+        held = held.without(held.segments[:1], since_ms)
+        assert len(held.dropped) == 2 * (at + 1)
+    first, second, third, fourth = [{one.name for one in held.dropped[at : at + 2]} for at in (0, 2, 4, 6)]
+
+    def due(now_ms: int) -> set[str]:
+        return set(at_once(due_removals(held, now_ms, 1_000, (late,))))
+
+    assert due(1_999) == first
+    assert due(2_001) == first | fourth
+    assert due(2_101) == first | second | third | fourth
 
 
 @pytest.mark.parametrize(

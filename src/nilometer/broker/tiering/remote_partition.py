@@ -114,6 +114,10 @@ class RemotePartition:
         self._writer = WriterAhead(parts.claim)
         self._orphans_since_ms: int | None = None
         """When an attempt may last have left objects that no manifest names; None if all were removed."""
+        self._known_number = -1
+        """The number of the last manifest that was looked at, whether it is late."""
+        self._late: tuple[plan.LateManifest, ...] = ()
+        """The late manifests of this process that appeared within the last grace period."""
         self._sealed_key: tuple[int, ...] = ()
         self._sealed: tuple[plan.LocalSegment, ...] = ()
         self._bound_by: tuple[Manifest | None, Offset] | None = None
@@ -456,7 +460,7 @@ class RemotePartition:
         """Return the names of some objects whose grace period is over."""
         if (last := self._chain.last) is None:
             return ()
-        due = plan.due_removals(last, self._now_ms, self._parts.grace_ms)
+        due = plan.due_removals(last, self._now_ms, self._parts.grace_ms, self._late)
         return await with_pauses(due, self._parts.pause)
 
     async def _remove_dropped(self, epoch: int) -> None:
@@ -741,6 +745,7 @@ class RemotePartition:
                 )
                 try:
                     if await self._chain.append(epoch, following):
+                        self._note_late()
                         await self._compare_epochs()
                         await self._sum_up()
                         return True
@@ -753,7 +758,22 @@ class RemotePartition:
         await self._compare()
         self._chain.check_may_write(epoch)
         self._check_lineage()
+        self._note_late()
         return self._chain.last
+
+    def _note_late(self) -> None:
+        """Note it if the last manifest is one of this process, and has just appeared long after it was made.
+
+        So late manifests of former leaders are not noted: these could write only until this leader did.
+        """
+        last = self._chain.last
+        if last is None or last.number == self._known_number:
+            return
+        self._known_number, now_ms, grace_ms = last.number, self._now_ms, self._parts.grace_ms
+        late = plan.late_manifest(last.written_ms, now_ms, grace_ms)
+        if late is not None and last.writer == self._parts.writer:
+            recent = (one for one in self._late if now_ms - one.appeared_ms < grace_ms)
+            self._late = (*recent, late)
 
     async def _note_tiered(self) -> None:
         """Let the log delete what the last manifest has, if that is of the present epoch; else nothing."""
