@@ -100,6 +100,12 @@ class Chain:
         return self._last
 
     @property
+    def oldest(self) -> int:
+        """Every manifest with a lower number was removed; one that is there was created again, late. The last
+        manifest says so only of those that were removed before it was written."""
+        return max(self._removed_below, 0 if self._last is None else self._last.oldest)
+
+    @property
     def is_settled(self) -> bool:
         """False after a write of which it is unknown whether it took, or will take, effect."""
         return self._uncertain is None
@@ -156,7 +162,7 @@ class Chain:
         following = structs.replace(
             following,
             number=self._end + 1,
-            oldest=max(following.oldest, self._removed_below),
+            oldest=max(following.oldest, self.oldest),
             claim=rank[0],
             leader_epoch=rank[1],
             writer=self._writer,

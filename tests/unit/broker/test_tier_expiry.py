@@ -104,6 +104,36 @@ def test_a_manifest_that_a_late_request_creates_again_is_removed() -> None:
     asyncio.run(main())
 
 
+async def test_a_late_manifest_is_removed_also_if_none_was_written_since_its_number_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last manifest does not say so yet, and is the last one for as long as nothing is appended."""
+    led = LedLog(LogConfig(retention_ms=-1, local_retention_ms=0, remote_storage_enable=True))
+    late = list[tuple[str, bytes]]()
+
+    async def fail(name: str, data: bytes) -> bool:
+        late.append((name, data))
+        raise ObjectStoreError("no answer")
+
+    append_segment(led, NOW_MS)
+    await led.tier()
+    led.now_ms += 2
+    await led.tier()  # what an earlier leader may have left is removed
+    append_segment(led, NOW_MS)
+    with monkeypatch.context() as patch:
+        patch.setattr(led.store, "create", fail)
+        with pytest.raises(ObjectStoreError):
+            await led.tier()
+    for _ in range(MANIFESTS_KEPT + 1):
+        append_segment(led, NOW_MS)
+        await led.tier()
+    ((name, data),) = late
+    assert await led.store.create(name, data)
+    led.now_ms += 2
+    await led.tier()
+    assert name not in led.store.bucket.objects
+
+
 async def test_what_cannot_be_copied_keeps_nothing_from_being_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -503,6 +503,7 @@ class RemotePartition:
             return
         if manifest.writer != self._parts.writer:
             return  # another cluster copies under this epoch
+        manifest = structs.replace(manifest, oldest=self._chain.oldest)
         listed = (name.removeprefix(self.folder) for name in names)
         for own in await with_pauses(plan.orphans(manifest, listed), self._parts.pause):
             logger.info("%s of %s belongs to no segment: it is removed", own, self.partition)
