@@ -179,6 +179,12 @@ class BrokerNode:
         paths = (f"{folder}/{partition}" for folder in self.folders)
         return [path for path in paths if isinstance(self.host.disk.find(path), FolderNode)]
 
+    def place_of(self, partition: str) -> str | None:
+        """Return the path of the folder that it uses of a partition; None if it has none. At the end of a
+        move between log directories there are two for a moment, and what is appended is in the new one."""
+        hosted = (one.log.folder for one in self.partitions if str(one) == partition)
+        return next(hosted, None) or next(iter(self.places_of(partition)), None)
+
     def directory_of(self, path: str) -> str | None:
         """Return the log directory that ``path`` is in; None if it is in none of this broker's."""
         return next((each for each in self.folders if f"{path}/".startswith(f"{each}/")), None)

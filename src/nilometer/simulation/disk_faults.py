@@ -261,7 +261,7 @@ class Damage:
 
 def _synced_batches(node: BrokerNode, partition: str) -> list[tuple[str, int, bytes]]:
     """Return (path, position, bytes) of the partition's batches that are synced."""
-    place = next(iter(node.places_of(partition)), "")
+    place = node.place_of(partition) or ""
     folder = node.host.disk.find(place)
     found: list[tuple[str, int, bytes]] = []
     for name, file in sorted(folder.entries.items()) if isinstance(folder, FolderNode) else ():

@@ -334,7 +334,8 @@ def _largest_timestamp(batch: StoredBatch) -> int:
 
 
 def _segments(node: BrokerNode, name: Partition) -> list[tuple[str, bytes]]:
-    folder = next(map(node.host.disk.find, node.places_of(name)), None)
+    place = node.place_of(name)
+    folder = None if place is None else node.host.disk.find(place)
     entries = sorted(folder.entries.items()) if isinstance(folder, FolderNode) else []
     return [
         (file, bytes(found.data))

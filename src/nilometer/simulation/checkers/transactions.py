@@ -375,8 +375,8 @@ def stored_by_leader(cluster: Cluster, partition: TopicPartition) -> list[Stored
     if state is None or not state.has_leader:
         return []
     node = cluster.nodes[int(state.leader)]
-    places = node.places_of(str(partition))
-    local = read_batches_from(node.host.disk, places[0], 0) if places else []
+    place = node.place_of(str(partition))
+    local = [] if place is None else read_batches_from(node.host.disk, place, 0)
     remote = remote_batches(node, cluster.world.bucket, str(partition))
     return [*(batch for batch in remote if not local or batch.base_offset < local[0].base_offset), *local]
 
@@ -785,17 +785,17 @@ class CoordinatorStates:
 
     def _compare(self, node: BrokerNode, index: int, shell: Shell) -> list[str]:
         shard = shell._shard
-        if not _places(node, index) or not isinstance(shard, TransactionShard):
+        if _place(node, index) is None or not isinstance(shard, TransactionShard):
             return []
         logged = fold(records_of(_batches(node, index)))
         return compare(f"{node.name}, partition {index},", known_to(shard), logged)
 
 
-def _places(node: BrokerNode, index: int) -> list[str]:
-    return node.places_of(str(TopicPartition(TRANSACTION_STATE_TOPIC, index)))
+def _place(node: BrokerNode, index: int) -> str | None:
+    return node.place_of(str(TopicPartition(TRANSACTION_STATE_TOPIC, index)))
 
 
 def _batches(node: BrokerNode, index: int, offset: int = 0) -> list[StoredBatch]:
     """Return the batches with records at or above ``offset`` of a partition of the node's coordinator."""
-    places = _places(node, index)
-    return read_batches_from(node.host.disk, places[0], offset) if places else []
+    place = _place(node, index)
+    return [] if place is None else read_batches_from(node.host.disk, place, offset)
