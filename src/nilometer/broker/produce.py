@@ -420,7 +420,7 @@ async def _append_left(
                     continue
                 except UnreadRecords as found:
                     steps = found.steps
-            append(validated=await parts.record_reading.run(steps))
+            append(validated=await parts.record_reading.run(request.connection.origin, steps))
         except KafkaError as error:
             _refuse_records(parts, request, topic, part, outcome, error)
     return await _wait_for(request, _end(parts, request, topics, waiting, time))

@@ -33,7 +33,7 @@ class SearchedPartition:
 
     def find_by_time(self, _timestamp: int, _bound: int) -> None: ...
 
-    async def run(self, _search: None) -> None:
+    async def run(self, _origin: object, _search: None) -> None:
         if self._meanwhile != "nothing":
             self.leader_epoch += 1
         self.leads = self._meanwhile != "it resigns"
@@ -54,7 +54,8 @@ def test_a_search_ends_in_the_leadership_in_which_it_began(meanwhile: str, error
         replicas=SimpleNamespace(partition=lambda _name, _index: partition, remote=None),
         record_reading=partition,
     )
-    request: Any = SimpleNamespace(version=7, field=lambda _name, default: default)
+    connection = SimpleNamespace(origin=("User:a", "127.0.0.1"))
+    request: Any = SimpleNamespace(version=7, field=lambda _name, default: default, connection=connection)
     asked: Any = SimpleNamespace(timestamp=1_000, partition_index=0, current_leader_epoch=-1)
     answer = offsets._look_up(  # pyright: ignore[reportPrivateUsage]
         parts, cast(Request, request), "t", asked, 0.0

@@ -11,14 +11,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from nilometer.broker.api import offsets
 from nilometer.broker.api.spec import Request
 from nilometer.broker.replicas.fetch_reader import ColdRead, FetchReader, ReaderIdentity
 from nilometer.broker.replicas.fetch_session import FetchPartition, TopicKey
 from nilometer.broker.replicas.remote_fetch import take_remote
-from nilometer.broker.replicas.remote_reading import RemoteReader, RemoteReads
+from nilometer.broker.replicas.remote_reading import ORIGINS, SHARES, RemoteReader, RemoteReads
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
+from nilometer.broker.rooms import Room
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
@@ -48,6 +50,7 @@ TIER = BrokerConfig(
     }
 ).tier
 END = 12
+CLIENT, OTHER = ("User:a", "127.0.0.1"), ("User:b", "127.0.0.1")
 
 
 def batch(offset: int) -> bytes:
@@ -155,7 +158,7 @@ def test_a_fetch_gets_what_is_here_and_what_is_in_remote_storage(read_committed:
         reader = reader_of([led(), led()], [2, 8], read_committed=read_committed)
         reader.read()
         assert (reader.has_cold, reader.has_local_cold, reader.is_urgent) == (True, False, False)
-        await take_remote(store_of(store), reader)
+        await take_remote(store_of(store), CLIENT, reader)
         assert first_offsets(reader) == [[2], [8]]
         assert store.reads == [(2, 10_000, read_committed)]
         assert reader.outcomes[0].aborted == ([(9, 2)] if read_committed else None)
@@ -171,7 +174,7 @@ def test_a_fetch_whose_segment_is_deleted_while_it_waits_for_the_disk_reads_from
         (outcome,) = reader.outcomes
         outcome.cold = ColdRead(led(), 2, 10_000, END, True)
         reader.take_cold(reader.read_cold())
-        await take_remote(store_of(FakeStore()), reader)
+        await take_remote(store_of(FakeStore()), CLIENT, reader)
         assert first_offsets(reader) == [[2]]
 
     asyncio.run(main())
@@ -185,14 +188,14 @@ def test_a_fetch_that_has_waited_is_answered_without_and_the_next_one_gets_what_
         first = reader_of([partition], [2])
         first.read()
         reads.fetch_wait_ms = 1
-        await take_remote(reads, first)
+        await take_remote(reads, CLIENT, first)
         (outcome,) = first.outcomes
         assert (outcome.error, outcome.size, outcome.has_more) == (ErrorCode.none, 0, True)
         answer.set()
         reads.fetch_wait_ms = 60_000
         second = reader_of([partition], [2])
         second.read()
-        await take_remote(reads, second)
+        await take_remote(reads, CLIENT, second)
         assert first_offsets(second) == [[2]]
         assert len(store.reads) == 1
 
@@ -211,26 +214,55 @@ def test_more_reads_than_may_wait_are_passed_over_and_no_place_is_lost() -> None
         reader = reader_of([partition] * 3, [1, 2, 3], max_bytes=30_000)
         reader.read()
         reads.fetch_wait_ms = 1
-        await take_remote(reads, reader)
+        await take_remote(reads, CLIENT, reader)
         assert [one.error for one in reader.outcomes] == [ErrorCode.none] * 3
         assert [one.has_more for one in reader.outcomes] == [True] * 3
         assert [offset for offset, *_ in store.reads] == [1], "one at once, and one that waits"
         late = reader_of([partition], [4])
         late.read()
-        await take_remote(reads, late)
+        await take_remote(reads, CLIENT, late)
         assert late.outcomes[0].has_more
         with pytest.raises(KafkaError, match="too many reads"):
-            await reads.offset_for_timestamp(partition, 1_003, asyncio.get_running_loop().time() + 60)
+            await reads.offset_for_timestamp(CLIENT, partition, 1_003, asyncio.get_running_loop().time() + 60)
         assert await reads.state_at(partition, 5) == 5, "what followers need takes no place of theirs"
         answer.set()
         reads.fetch_wait_ms = 60_000
         for _ in range(2):
             again = reader_of([partition] * 2, [1, 2], max_bytes=30_000)
             again.read()
-            await take_remote(reads, again)
+            await take_remote(reads, CLIENT, again)
             assert first_offsets(again) == [[1], [2]]
 
     asyncio.run(main())
+
+
+async def test_who_has_many_reads_waits_for_his_own() -> None:
+    """With ten at once: five go on of one origin, and one of another that comes later begins at once."""
+    begun, answer = list[int](), asyncio.Event()
+    store = FakeStore(lambda: wait_for(answer))
+    reads = RemoteReads(structs.replace(TIER, reads_at_once=10, pending_reads_max=100), Tasks())
+    reads.reader = store
+    partition: Any = led()
+
+    def begin(origin: tuple[str, str], count: int) -> int:
+        first = len(begun)
+        begun.extend(range(first, first + count))
+        return sum(
+            reads.read(origin, partition, number, 1, read_committed=False) is not None
+            for number in begun[first:]
+        )
+
+    assert begin(CLIENT, 200) == 110, "as many as may wait"
+    await asyncio.sleep(0)
+    assert len(store.reads) == 10 // SHARES
+    assert begin(OTHER, 200) == 110 // ORIGINS, "though no more may wait"
+    await asyncio.sleep(0)
+    assert len(store.reads) == 10
+    answer.set()
+    await asyncio.gather(*reads._reads.values())  # pyright: ignore[reportPrivateUsage]
+    firsts = [offset for offset, *_ in store.reads[:36]]
+    assert sum(offset >= 200 for offset in firsts) == 110 // ORIGINS, "they take turns"
+    assert not reads._begun  # pyright: ignore[reportPrivateUsage]
 
 
 OUT_OF_RANGE = OffsetOutOfRange(2, 5, 12, "t-0")
@@ -259,7 +291,7 @@ def test_an_error_of_remote_storage_is_that_of_its_partition_alone(
         reader = reader_of([partition, led()], [2, 8])
         reader.read()
         partition.log.advance_log_start_offset(log_start, END)
-        await take_remote(store_of(FakeStore(fail)), reader)
+        await take_remote(store_of(FakeStore(fail)), CLIENT, reader)
         assert [one.error for one in reader.outcomes] == [code, ErrorCode.none]
         assert first_offsets(reader) == [[], [8]]
 
@@ -270,7 +302,7 @@ def test_a_broker_without_remote_storage_says_so() -> None:
     async def main() -> None:
         reader = reader_of([led()], [2])
         reader.read()
-        await take_remote(store_of(None), reader)
+        await take_remote(store_of(None), CLIENT, reader)
         assert reader.outcomes[0].error is ErrorCode.kafka_storage_error
 
     asyncio.run(main())
@@ -281,7 +313,7 @@ def test_no_more_is_read_at_once_than_the_fetch_may_have() -> None:
         store = FakeStore()
         reader = reader_of([led(), led()], [1, 2], max_bytes=100)
         reader.read()
-        await take_remote(store_of(store), reader)
+        await take_remote(store_of(store), CLIENT, reader)
         assert store.reads == [(1, 100, False)]
         assert [one.has_more for one in reader.outcomes] == [False, True]
 
@@ -298,7 +330,7 @@ def test_only_the_first_batch_of_a_fetch_may_be_larger_than_its_room(is_short: b
             for asked in reader._to_read():  # pyright: ignore[reportPrivateUsage]
                 asked.max_bytes = len(batch(8)) - (asked.fetch_offset == 2)
             reader.read()
-            await take_remote(store_of(FakeStore()), reader)
+            await take_remote(store_of(FakeStore()), CLIENT, reader)
             assert [bool(one.size) for one in reader.outcomes] == sizes
             assert [one.has_more for one in reader.outcomes] == [not size for size in sizes]
 
@@ -319,7 +351,7 @@ def test_a_disk_that_fails_here_while_remote_storage_is_read_is_this_brokers() -
         cast(Any, partition).on_read_error = on_read_error
         reader = reader_of([partition], [2])
         reader.read()
-        await take_remote(store_of(FakeStore(fail)), reader)
+        await take_remote(store_of(FakeStore(fail)), CLIENT, reader)
         assert reader.outcomes[0].error is ErrorCode.kafka_storage_error
         assert len(failed) == 1
 
@@ -348,7 +380,7 @@ def look_up(
 ) -> tuple[ErrorCode, int]:
     """Return the error and the offset for ``timestamp``."""
 
-    async def search(steps: Any) -> TimestampOffset | None:
+    async def search(_origin: Any, steps: Any) -> TimestampOffset | None:
         while True:
             try:
                 next(steps)
@@ -361,7 +393,12 @@ def look_up(
             record_reading=SimpleNamespace(run=search),
         )
         body = SimpleNamespace(timeout=timedelta(milliseconds=timeout_ms))
-        request: Any = SimpleNamespace(version=11, field=lambda _name, default: default, body=body)
+        request: Any = SimpleNamespace(
+            version=11,
+            field=lambda _name, default: default,
+            body=body,
+            connection=SimpleNamespace(origin=CLIENT),
+        )
         asked: Any = SimpleNamespace(timestamp=timestamp, partition_index=0, current_leader_epoch=-1)
         ends_s = offsets._ends_s(parts, cast(Request, request))  # pyright: ignore[reportPrivateUsage]
         error, found = await offsets._look_up(  # pyright: ignore[reportPrivateUsage]
@@ -480,14 +517,18 @@ def test_the_searches_of_a_request_go_on_at_once_and_end_together() -> None:
 
     async def main() -> dict[int, tuple[ErrorCode, tuple[int, int, int]]]:
         reads = store_of(FakeStore(hang))
-        reads._places = asyncio.Semaphore(9)  # pyright: ignore[reportPrivateUsage]
+        reads._places = Room(18, 2)  # pyright: ignore[reportPrivateUsage]
         reads._begun_max = 9  # pyright: ignore[reportPrivateUsage]
         partition = led()
         parts: Any = SimpleNamespace(
             replicas=SimpleNamespace(partition=lambda name, index: partition, remote=reads),
             record_reading=None,
         )
-        request: Any = SimpleNamespace(version=9, field=lambda _name, default: default)
+        request: Any = SimpleNamespace(
+            version=9,
+            field=lambda _name, default: default,
+            connection=SimpleNamespace(origin=CLIENT),
+        )
         wanted: Any = [
             SimpleNamespace(timestamp=1_003, partition_index=index, current_leader_epoch=-1)
             for index in range(12)

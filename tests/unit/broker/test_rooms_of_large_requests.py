@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from nilometer.broker.api import large_requests
-from nilometer.broker.api.large_requests import ELEMENT_BYTES, SHARES, Place, Room
+from nilometer.broker import rooms
 from nilometer.broker.connection_memory import ResponseMemory
+from nilometer.broker.rooms import ELEMENT_BYTES, SHARES, Place, Room
 
 GREEDY, OTHER, THIRD = ("User:greedy", "10.0.0.1"), ("User:other", "10.0.0.2"), ("User:third", "10.0.0.3")
 SHARE = 100
@@ -135,7 +135,7 @@ async def test_requests_of_many_elements_take_room_as_they_are_decoded(
     monkeypatch: pytest.MonkeyPatch, others: tuple[str, str]
 ) -> None:
     """A partition of a Produce has six bytes, and takes as much memory as 500 of another request."""
-    monkeypatch.setattr(large_requests, "WAIT_S", 0)
+    monkeypatch.setattr(rooms, "WAIT_S", 0)
     most = 20
     room = Room(most * ELEMENT_BYTES)
     requests = [Decoded(room, GREEDY), *(Decoded(room, others) for _ in range(2))]
@@ -150,7 +150,7 @@ async def test_requests_of_many_elements_take_room_as_they_are_decoded(
 
 
 async def test_a_request_that_ends_while_it_grows_holds_up_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_requests, "WAIT_S", 0)
+    monkeypatch.setattr(rooms, "WAIT_S", 0)
     room = Room(ELEMENT_BYTES)
     first, second, third = (Decoded(room, GREEDY) for _ in range(3))
     tasks = [asyncio.ensure_future(request.decode(9)) for request in (first, second, third)]
@@ -167,7 +167,7 @@ async def test_a_request_that_ends_while_it_grows_holds_up_no_one(monkeypatch: p
 
 
 async def test_a_broker_grows_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_requests, "WAIT_S", 0)
+    monkeypatch.setattr(rooms, "WAIT_S", 0)
     room = Room(ELEMENT_BYTES)
     client, broker = Place(room, GREEDY), Place(room, OTHER)
     await client.enter(ELEMENT_BYTES, ENOUGH)

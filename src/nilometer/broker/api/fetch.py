@@ -442,7 +442,7 @@ class _Fetch:
         """Read off the event loop, and then from remote storage."""
         if self._reader.has_local_cold:
             await self._take_local()
-        await take_remote(self._parts.replicas.remote, self._reader)
+        await take_remote(self._parts.replicas.remote, self._request.connection.origin, self._reader)
         self._resume()
 
     async def _take_local(self) -> None:

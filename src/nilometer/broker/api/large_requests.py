@@ -12,16 +12,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
 from typing import Any
 
 from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request
-from nilometer.broker.connection import Connection, Origin, Response
+from nilometer.broker.connection import Connection, Response
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.responses import CloseConnection, EncodedResponse, wait_whole
+from nilometer.broker.rooms import WAIT_S, Place, Room
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import HAVE_TO_WAIT, LongWork, Turns
 from nilometer.runtime import Clock
@@ -53,15 +53,9 @@ AT_ONCE_BYTES = 4 * 1024 * 1024
 ten times as much. The others wait, and all wait while clients do not read their responses."""
 DECISIONS_BYTES = 1024 * 1024
 """The same for those that the controller decides, one after another: of many small elements."""
-SHARES = 4
-"""Into so many the room for either is divided: the requests of one origin have one share, or are one."""
-ELEMENT_BYTES = 50
-"""A request counts as so many bytes for each of its elements, if that is more than its size: the values of a
-partition of Fetch or Produce take some 500, of which the request may have six."""
 PARKED_BYTES_MAX = 8 * 1024 * 1024
 """So many bytes of requests of many elements that wait have given their place to others; their values stay in
 memory. Further ones keep their place."""
-WAIT_S = 0.1
 MADE_BYTES = 64 * 1024
 """A response to a large request counts as memory that its connection holds once so much of it is made."""
 
@@ -84,139 +78,6 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
         return division
     leaves_out = division.repeated is Repeated.AT_MOST_TWICE and has_more_than(body, path, 1)
     return division if leaves_out and has_repetitions(body, path) else None
-
-
-class Room:
-    """Limits the bytes of the requests that are handled at the same time. Those of one origin have a part of
-    it; for the rest, origins take turns."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes_in_work = 0
-        self._held: dict[Origin, int] = {}
-        """How much of it the requests of an origin take; none is 0."""
-        self._waiting: dict[Origin, deque[tuple[asyncio.Future[None], int]]] = {}
-        """Of each request that waits, by origin: what ends its wait; its size. Whose turn is next comes
-        first, and the oldest request of each. No line is empty."""
-        self._growing: dict[Place, None] = {}
-        """The requests in work that have grown, the oldest first, which waits for none of the others."""
-
-    async def enter(self, origin: Origin, size: int) -> None:
-        """Wait until there is room for a request."""
-        if not size:
-            return
-        if origin not in self._waiting and self._has_share(origin, size) and self._has_room(size):
-            self._take(origin, size)
-            return
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(origin, deque()).append((ended, size))
-        try:
-            await ended
-        except asyncio.CancelledError:
-            if ended.cancelled():
-                self._end_waits()  # others may have waited behind it
-            else:
-                self.leave(origin, size)
-            raise
-
-    def leave(self, origin: Origin, size: int) -> None:
-        if not size:
-            return
-        self._bytes_in_work -= size
-        self._held[origin] -= size
-        if not self._held[origin]:
-            del self._held[origin]
-        self._end_waits()
-
-    async def grow(self, place: Place, size: int) -> None:
-        """Take ``size`` bytes more for a request in work when there is room for them, or when no older one in
-        work has grown."""
-        self._growing.setdefault(place)
-        while not self._may_grow(place, size):  # noqa: ASYNC110  it is not one event that ends it
-            await asyncio.sleep(WAIT_S)
-        self._take(place.origin, size)
-        place.size += size
-
-    def has_left(self, place: Place) -> None:
-        self._growing.pop(place, None)
-        self.leave(place.origin, place.size)
-        place.size = 0
-
-    def _may_grow(self, place: Place, size: int) -> bool:
-        if next(iter(self._growing)) is place:
-            return True
-        is_alone = self._held[place.origin] == place.size
-        return self._has_room(size) and (is_alone or self._has_share(place.origin, size))
-
-    def _has_share(self, origin: Origin, size: int) -> bool:
-        held = self._held.get(origin, 0)
-        return not held or held + size <= self._bytes_max // SHARES
-
-    def _has_room(self, size: int) -> bool:
-        return not self._bytes_in_work or self._bytes_in_work + size <= self._bytes_max
-
-    def _take(self, origin: Origin, size: int) -> None:
-        self._bytes_in_work += size
-        self._held[origin] = self._held.get(origin, 0) + size
-
-    def _end_waits(self) -> None:
-        """Let as many go on as there is room for: thousands may wait."""
-        while self._end_some():
-            pass
-
-    def _end_some(self) -> bool:
-        """Let at most one request of each origin go on; return whether one does."""
-        has_ended = False
-        for origin in tuple(self._waiting):
-            line = self._waiting[origin]
-            while line and line[0][0].done():  # it was cancelled
-                line.popleft()
-            if line:
-                ended, size = line[0]
-                if not self._has_share(origin, size):
-                    continue
-                if not self._has_room(size):
-                    break
-                line.popleft()
-                self._take(origin, size)
-                ended.set_result(None)
-                has_ended = True
-            del self._waiting[origin]
-            if line:
-                self._waiting[origin] = line
-        return has_ended
-
-
-class Place:
-    """What one request takes of a room. Invariant: ``size`` (bytes) is 0 before it enters, or after it has
-    left; a broker's takes nothing."""
-
-    def __init__(self, room: Room, origin: Origin) -> None:
-        self._room = room
-        self._elements = 0
-        self.origin = origin
-        self.size = 0
-
-    async def enter(self, size: int, memory: ResponseMemory) -> None:
-        """Wait for room, and while clients do not read their responses."""
-        await self._room.enter(self.origin, size)
-        self.size = size
-        try:
-            while size and memory.is_short_for(self.origin):  # noqa: ASYNC110  clients read meanwhile
-                await asyncio.sleep(WAIT_S)
-        except asyncio.CancelledError:
-            self.leave()
-            raise
-
-    async def grow(self, elements: int) -> None:
-        """Count so many further elements; wait if they take more room than there is."""
-        self._elements += elements
-        more = self._elements * ELEMENT_BYTES - self.size
-        if self.size and more > 0:
-            await self._room.grow(self, more)
-
-    def leave(self) -> None:
-        self._room.has_left(self)
 
 
 class LargeRequests:

@@ -3,7 +3,7 @@
 However small such a request is, its response may have hundreds of thousands of elements, which are found
 slice by slice and kept until they are encoded. If all that are asked for at once were made side by side, none
 would be ready before nearly all are, and each would keep what it has found. So few are made at once: one of
-an origin; origins take turns (:class:`~nilometer.broker.api.large_requests.Room`). What was found counts as
+an origin; origins take turns (:class:`~nilometer.broker.rooms.Room`). What was found counts as
 memory of its connection until it is encoded.
 
 Brokers do not wait.
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.api.large_requests import Place, Room
 from nilometer.broker.api.spec import LongHandler, PartOfRequest, Request
 from nilometer.broker.connection import Response
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.responses import EncodedResponse
+from nilometer.broker.rooms import Place, Room
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import LongWork, Turns
 from nilometer.wire.api_keys import api_name

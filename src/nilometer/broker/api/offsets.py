@@ -152,9 +152,8 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, leader_epoch)
         try:
-            found = await find_by_time(
-                parts.replicas.remote, parts.record_reading, partition, timestamp, bound, ends_s
-            )
+            remote, reading, origin = parts.replicas.remote, parts.record_reading, request.connection.origin
+            found = await find_by_time(remote, reading, origin, partition, timestamp, bound, ends_s)
         except OSError as error:
             raise partition.on_read_error(error) from error
         # It may have found damage meanwhile, and truncated its log: then another replica leads.

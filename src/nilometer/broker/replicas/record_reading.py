@@ -5,7 +5,8 @@ One step runs at a time, and those who read take turns: with several threads in 
 would wait for the interpreter's lock as many times as long.
 
 What readers hold together is bounded: :data:`READERS_MAX` batches, each with at most :data:`SMALL_BYTES` of
-it decompressed, and one that has more. The others wait, in the order in which they came.
+it decompressed, and one that has more. The others wait: of one origin few are read at once, and origins take
+turns.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Generator
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
+from nilometer.broker.connection import Origin
+from nilometer.broker.rooms import Room
 from nilometer.broker.tasks import run_to_end
 from nilometer.runtime import Disk
 
@@ -32,18 +35,20 @@ class RecordReading:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._readers = asyncio.Semaphore(READERS_MAX)
+        self._readers = Room(READERS_MAX)
         self._large = asyncio.Lock()
         self._turn = asyncio.Lock()
 
-    async def run(self, steps: Generator[int, None, T]) -> T:
+    async def run(self, origin: Origin, steps: Generator[int, None, T]) -> T:
         """Run ``steps``, which yield how many bytes of a batch are decompressed; return what they return.
+        ``origin``: for whose request.
 
         Raises what they raise.
         """
         try:
             async with AsyncExitStack() as held:
-                await held.enter_async_context(self._readers)
+                await self._readers.enter(origin, 1)
+                held.callback(self._readers.leave, origin, 1)
                 is_large = False
                 while True:
                     async with self._turn:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from nilometer.broker.connection import Origin
 from nilometer.broker.replicas.fetch_reader import FetchOutcome, FetchReader, RemoteRead
 from nilometer.broker.replicas.remote_reading import RemoteReads, RemoteRecords
 from nilometer.wire.errors import KafkaError
 
 
-async def take_remote(reads: RemoteReads, reader: FetchReader) -> None:
-    """Add to what ``reader`` has read what it has to read from remote storage.
+async def take_remote(reads: RemoteReads, origin: Origin, reader: FetchReader) -> None:
+    """Add to what ``reader`` has read for a request of ``origin`` what it has to read from remote storage.
 
     What does not come in time is left out: the client asks for it again.
     """
@@ -18,7 +19,11 @@ async def take_remote(reads: RemoteReads, reader: FetchReader) -> None:
     wanted = reader.take_remote_reads()
     for outcome, remote in wanted:
         task = reads.read(
-            remote.partition, remote.offset, remote.max_bytes, read_committed=reader.identity.read_committed
+            origin,
+            remote.partition,
+            remote.offset,
+            remote.max_bytes,
+            read_committed=reader.identity.read_committed,
         )
         if task is None:
             reader.pass_over(outcome)

@@ -28,6 +28,7 @@ from nilometer.broker.replicas.delayed_requests import DelayedProduce, ProduceOu
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.rooms import BROKER_ITSELF
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.tasks import Tasks
@@ -293,7 +294,7 @@ class DeadLetters:
         partition, wall_ms = archiving.partition, self._runtime.clock.wall_ms()
         source = _Source(partition, size_max, letters) if copies else None
         return await self._reading.run(
-            _build(source, archiving.key, partition.topic, letters, size_max, wall_ms)
+            BROKER_ITSELF, _build(source, archiving.key, partition.topic, letters, size_max, wall_ms)
         )
 
     # --- writing
@@ -326,7 +327,7 @@ class DeadLetters:
         try:
             info = partition.append(records, all_replicas=True, allowance=ReadingAllowance())
         except UnreadRecords as unread:
-            validated = await self._reading.run(unread.steps)
+            validated = await self._reading.run(BROKER_ITSELF, unread.steps)
             info = partition.append(records, all_replicas=True, validated=validated)
         partition.acknowledge_when_committed(info, outcome, delayed)
         if delayed.is_waiting:

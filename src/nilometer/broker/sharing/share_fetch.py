@@ -433,7 +433,8 @@ class _ShareFetch(_Asked):
                 connection.expect(reader.max_bytes)
                 cold = self.parts.runtime.disk.offload(reader.read_cold)
                 reader.take_cold(await self.work.wait(cold))
-                await self.work.wait(take_remote(self.parts.replicas.remote, reader))
+                remote = take_remote(self.parts.replicas.remote, connection.origin, reader)
+                await self.work.wait(remote)
             if (reader.bytes_read >= self._bytes_min or is_final) and await self._acquire(reader):
                 return
             reader.drop()

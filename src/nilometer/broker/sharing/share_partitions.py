@@ -20,6 +20,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.time_lookup import find_by_time
+from nilometer.broker.rooms import BROKER_ITSELF
 from nilometer.broker.sharing.counts import ShareCounts
 from nilometer.broker.sharing.dead_letters import DeadLetters
 from nilometer.broker.sharing.persister import AWAY, Done, SharePersister
@@ -543,7 +544,7 @@ class SharePartitions:
         try:
             remote = self._replicas.remote
             ends_s = asyncio.get_running_loop().time() + remote.search_wait_ms / 1000
-            found = await find_by_time(remote, self._reading, partition, time_ms, end, ends_s)
+            found = await find_by_time(remote, self._reading, BROKER_ITSELF, partition, time_ms, end, ends_s)
         except OSError as error:
             raise partition.on_read_error(error) from error
         return end if found is None else found.offset
