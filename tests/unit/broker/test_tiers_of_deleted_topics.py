@@ -17,6 +17,7 @@ from nilometer.broker.tiering import remote_logs
 from nilometer.broker.tiering.remote_logs import RemoteLogs
 from nilometer.broker.turns import Turns
 from nilometer.identifiers import TopicIdPartition
+from nilometer.runtime.object_store import ObjectStoreError
 from nilometer.wire.records import BatchBuilder
 from support.step_clock import StepClock
 from support.tier.led_log import LedLog
@@ -72,6 +73,7 @@ class Broker:
         self.logs: Any = RemoteLogs.__new__(RemoteLogs)
         self.logs._turns = Turns(StepClock())
         self.logs._running, self.logs._workers, self.logs._due = {}, 0, deque()
+        self.logs._removers, self.logs._removals, self.logs._unremoved = 0, deque(), list[Any]()
         self.logs._by_key, self.logs.traffic = {}, {}
         self.logs._parts, self.logs._facts = self.led.remote._parts, lambda hosted: hosted.facts
         self.logs._replicas = self.hosted
@@ -101,6 +103,59 @@ class Broker:
     @property
     def objects(self) -> list[str]:
         return list(self.led.store.bucket.objects)
+
+
+async def test_the_tiers_of_many_partitions_are_removed_a_few_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One task for each of thousands held the event loop for 90 ms when their topic was deleted."""
+    broker = Broker(monkeypatch)
+    going, going_max, removed = 0, 0, list[int]()
+
+    class Remote:
+        had_led, newest_epoch, error = True, 0, None
+
+        def __init__(self, index: int) -> None:
+            self.partition = SimpleNamespace(key=TopicIdPartition(broker.topic.id, index))
+
+        async def delete(self) -> None:
+            nonlocal going, going_max
+            going += 1
+            going_max = max(going_max, going)
+            await asyncio.sleep(0)
+            going -= 1
+            removed.append(self.partition.key.partition)
+
+    broker.topic.partitions = [SimpleNamespace(leader_epoch=0)] * 50
+    remotes = [Remote(index) for index in range(50)]
+    broker.logs._by_key = {one.partition.key: one for one in remotes}
+    broker.tell()
+    assert len(broker.tasks) == broker.logs._config.copies_at_once == 2
+    await broker.rest()
+    assert (sorted(removed), going_max) == (list(range(50)), 2)
+
+
+async def test_a_tier_that_cannot_be_removed_is_tried_again_and_keeps_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker(monkeypatch)
+    await broker.round()
+    remove = broker.led.store.remove
+
+    async def refused(name: str) -> None:
+        raise ObjectStoreError("objects are locked")
+
+    monkeypatch.setattr(broker.led.store, "remove", refused)
+    broker.hosted.clear()
+    broker.tell()
+    for _ in range(3):
+        await broker.round()
+    said = f"The tier of {broker.led} is not removed yet: objects are locked"
+    assert [one.message for one in caplog.records if "locked" in one.message] == [said]
+    assert broker.objects and not broker.logs._removers, "no task waits for it"
+    monkeypatch.setattr(broker.led.store, "remove", remove)
+    await broker.round()
+    assert broker.objects == []
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["later", "with-the-image-only"])

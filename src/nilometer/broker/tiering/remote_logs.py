@@ -47,7 +47,6 @@ _WINDOWS, _WINDOW_MS = 11, 1_000
 """A limit on the bandwidth holds for the mean of so many windows, as Kafka's default."""
 LIMIT_LOOK_MS = 1_000
 """So long at most a transfer waits before it looks at its limit again."""
-DELETION_RETRY_MS_MAX = 60_000
 SWEEP_ROUNDS = 20
 """So many intervals lie between two searches for tiers of deleted topics."""
 
@@ -96,6 +95,11 @@ class RemoteLogs:
         self._due: deque[RemotePartition] = deque()
         self._by_key: dict[TopicIdPartition, RemotePartition] = {}
         self._running: dict[TopicIdPartition, asyncio.Event] = {}
+        self._removers = 0
+        self._removals: deque[RemotePartition] = deque()
+        """The tiers of deleted topics that are to be removed."""
+        self._unremoved: list[RemotePartition] = []
+        """Those of which that has failed: the next round tries again."""
         self._unknown_since_ms: dict[str, int] = {}
         """The folders of topics that this cluster does not know, and the first sweep that has found them."""
         self._unchanged_since: dict[str, tuple[object, int]] = {}
@@ -175,12 +179,18 @@ class RemoteLogs:
                 if not remote.is_queued:
                     remote.is_queued = True
                     self._due.append(remote)
-        for key in [key for key, one in self._by_key.items() if one.partition not in self._replicas]:
+        for key, remote in list(self._by_key.items()):
+            await slices.step(1)
+            if self._by_key.get(key) is not remote or remote.partition in self._replicas:
+                continue
             # A replica that is offline may have led: if no other one does until its topic is deleted, this
             # broker removes the tier.
             if key not in self._running and key not in self._replicas.offline:
                 # What is known of a topic's deletion may come after this round, or only as a new image.
                 self._forget(key, is_deleted=self._metadata.image.topic_by_id(key.topic_id) is None)
+        again, self._unremoved = self._unremoved, []
+        for remote in again:
+            self._remove_soon(remote)
         for _ in range(min(self._config.copies_at_once - self._workers, len(self._due))):
             self._workers += 1
             self._tasks.spawn(self._work(), name="copies to remote storage")
@@ -298,24 +308,39 @@ class RemoteLogs:
         """Forget a partition that is not hosted any more; remove its tier if its topic was deleted."""
         remote = self._by_key.pop(key, None)
         if is_deleted and remote is not None and remote.had_led:
-            self._tasks.spawn(self._delete(remote), name="removal of a tier")
+            remote.error = None  # of its rounds
+            self._remove_soon(remote)
 
-    async def _delete(self, remote: RemotePartition) -> None:
+    def _remove_soon(self, remote: RemotePartition) -> None:
+        self._removals.append(remote)
+        if self._removers < self._config.copies_at_once:
+            self._removers += 1
+            self._tasks.spawn(self._remove(), name="removal of a tier")
+
+    async def _remove(self) -> None:
+        """Remove tiers, one after another: a topic may have had thousands of partitions."""
+        try:
+            while self._removals:
+                remote = self._removals.popleft()
+                if not await self._delete(remote):
+                    self._unremoved.append(remote)
+        finally:
+            self._removers -= 1
+
+    async def _delete(self, remote: RemotePartition) -> bool:
+        """Remove a tier, unless it is another cluster's; return false if that has to be tried again."""
         if (running := self._running.get(remote.partition.key)) is not None:
             await running.wait()
-        pause_ms = 1_000
-        while True:
-            try:
-                await remote.delete()
-            except Contested as reason:
-                logger.warning("The tier of %s is not removed: %s", remote.partition, reason)
-                return
-            except (ObjectStoreError, DamagedObject) as error:
+        try:
+            await remote.delete()
+        except Contested as reason:
+            logger.warning("The tier of %s is not removed: %s", remote.partition, reason)
+        except (ObjectStoreError, DamagedObject) as error:
+            if remote.error is None:
                 logger.warning("The tier of %s is not removed yet: %s", remote.partition, error)
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms = min(2 * pause_ms, DELETION_RETRY_MS_MAX)
-            else:
-                return
+            remote.fail(str(error))
+            return False
+        return True
 
     async def sweep(self) -> None:
         """Remove the tiers of deleted topics whose leaders could not: one broker of the cluster does.
