@@ -57,9 +57,9 @@ def log_partition_decisions(logger: logging.Logger, decisions: Sequence[Partitio
     shown = [one for one in decisions if one.level >= logging.INFO]
     if len(shown) > LINES_MAX:
         _log_summaries(logger, shown)
-        decisions = [one._replace(level=logging.DEBUG) for one in decisions]
         if not logger.isEnabledFor(logging.DEBUG):
             return
+        decisions = [one._replace(level=logging.DEBUG) for one in decisions]
     for one in decisions:
         if logger.isEnabledFor(one.level):
             fields = {"topic": one.topic, "partition": one.partition, **one.fields}

@@ -320,13 +320,24 @@ def test_no_more_is_read_at_once_than_the_fetch_may_have() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("is_short", "is_read"), [(False, True), (True, False)])
-def test_only_the_first_batch_of_a_fetch_may_be_larger_than_its_room(is_short: bool, is_read: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_short", "short_for", "is_read"), [(False, [], True), (True, [CLIENT], False), (True, [OTHER], True)]
+)
+def test_only_the_first_batch_of_a_fetch_may_be_larger_than_its_room(
+    is_short: bool, short_for: list[tuple[str, str]], is_read: bool
+) -> None:
+    """Not if clients of its own origin do not read."""
+
     async def main() -> None:
         for first, sizes in (([2], [is_read]), ([2, 8], [is_read, True]), ([8, 2], [True, False])):
             reader = reader_of([led(), led()], first, max_bytes=2 * len(batch(8)))
-            memory: Any = SimpleNamespace(is_short=lambda: is_short, fetch_bytes_max=lambda: 10_000)
-            reader._memory = memory  # pyright: ignore[reportPrivateUsage]
+            memory: Any = SimpleNamespace(
+                is_short=lambda: is_short,
+                is_short_for=lambda origin: origin in short_for,
+                fetch_bytes_max=lambda: 10_000,
+            )
+            holder: Any = SimpleNamespace(origin=CLIENT)
+            reader._memory, reader._holder = memory, holder  # pyright: ignore[reportPrivateUsage]
             for asked in reader._to_read():  # pyright: ignore[reportPrivateUsage]
                 asked.max_bytes = len(batch(8)) - (asked.fetch_offset == 2)
             reader.read()

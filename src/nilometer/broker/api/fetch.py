@@ -379,6 +379,7 @@ class _Fetch:
             quota=parts.replication_quotas.leader,
             check=check,
             memory=None if identity.is_replica else parts.response_memory,
+            holder=request.connection,
             cpu_us=parts.turns.cpu_us,
         )
         self._waiting: WaitingResponse | None = None
@@ -455,7 +456,7 @@ class _Fetch:
         if not is_replica and not reader.bytes_read and not _size(cold):
             connection.expect(0)
             async with memory.large_reads:
-                if not memory.is_short():
+                if not memory.is_short_for(connection.origin):
                     cold = await offload(reader.read_cold)
                     connection.expect(_size(cold))
         reader.take_cold(cold)

@@ -1,9 +1,9 @@
 """Reads the records for one fetch: partition by partition in the reader's order, within its byte limits.
 
 The first partition that has records returns at least one whole batch, however large (KIP-74), unless the
-memory for responses is used up; later ones only batches that fit. A follower's fetch counts as its
-acknowledgement once, at the first read. A read of data that is not in memory is *cold*: it runs off the event
-loop, and its result is added afterwards.
+memory for responses is used up, and clients of the same origin hold a share of it; later ones only batches
+that fit. A follower's fetch counts as its acknowledgement once, at the first read. A read of data that is not
+in memory is *cold*: it runs off the event loop, and its result is added afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.broker.connection_memory import FETCH_BYTES_MAX, ResponseMemory
+from nilometer.broker.connection_memory import FETCH_BYTES_MAX, Holder, ResponseMemory
 from nilometer.broker.replicas.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -130,14 +130,16 @@ class FetchReader:
         cpu_us: Callable[[], int],
         check: Callable[[FetchPartition], None] | None = None,
         memory: ResponseMemory | None = None,
+        holder: Holder | None = None,
     ) -> None:
         """``to_read`` is called at each read and returns the partitions to read; ``on_found`` is called with
         each of them that this broker hosts. ``check``, if given, is called with each before it is read, and
         raises KafkaError if the reader may not read it. ``memory`` bounds what is read, if the reader is a
-        client; ``cpu_us`` gives the processor time that this thread has used.
+        client, whose connection is ``holder``; ``cpu_us`` gives the processor time that this thread has used.
         """
         self._check = check
         self._memory = memory
+        self._holder = holder
         self._cpu_us = cpu_us
         self._is_timed = False
         """Whether the present read is for a client, and all of it in one turn."""
@@ -263,6 +265,14 @@ class FetchReader:
     def _has_remote(self) -> bool:
         return any(isinstance(outcome.cold, RemoteRead) for outcome in self.outcomes)
 
+    @property
+    def _is_short_of_memory(self) -> bool:
+        """Whether the client gets no batch that is larger than what is left for it."""
+        memory, holder = self._memory, self._holder
+        if memory is None or not memory.is_short():
+            return False
+        return holder is None or memory.is_short_for(holder.origin)
+
     def take_remote_reads(self) -> list[tuple[FetchOutcome, RemoteRead]]:
         """Return the reads of remote storage, each with the outcome that waits for it: as many as there is
         room for, also if each is as large as it may be."""
@@ -304,7 +314,7 @@ class FetchReader:
         else:
             room = max(0, min(outcome.asked.max_bytes, self.max_bytes - self.bytes_read))
             is_first = not self.bytes_read and not self._has_remote
-            min_one = is_first and not (self._memory is not None and self._memory.is_short())
+            min_one = is_first and not self._is_short_of_memory
             outcome.cold = RemoteRead(partition, moved.offset, room, min_one)
 
     def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
@@ -322,7 +332,7 @@ class FetchReader:
                 outcome.has_more = asked.fetch_offset < end
                 return
         room = max(0, min(asked.max_bytes, self.max_bytes - self.bytes_read))
-        min_one = self.bytes_read == 0 and not (self._memory is not None and self._memory.is_short())
+        min_one = self.bytes_read == 0 and not self._is_short_of_memory
         if (room <= 0 and not min_one) or self._is_over:
             outcome.has_more = asked.fetch_offset < end
             return

@@ -490,6 +490,7 @@ class _ShareFetch(_Asked):
             quota=parts.replication_quotas.leader,
             cpu_us=parts.turns.cpu_us,
             memory=parts.response_memory,
+            holder=self.request.connection,
         )
 
     async def _prepare(self) -> None:
