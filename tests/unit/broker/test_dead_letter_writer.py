@@ -104,7 +104,7 @@ class Cluster:
     def _spawn(self, work: Any, name: str) -> None:
         self.tasks.append(asyncio.ensure_future(work))
 
-    async def _run(self, steps: Any) -> Any:
+    async def _run(self, _origin: Any, steps: Any) -> Any:
         while True:
             try:
                 next(steps)
