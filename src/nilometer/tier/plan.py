@@ -247,7 +247,7 @@ class LateManifest(NamedTuple):
 
     from_ms: int
     to_ms: int
-    """Between these times it was made: what it drops is dropped since then, as it says."""
+    """It was made between these times, and says that what it drops was dropped then."""
     appeared_ms: int
 
     def drops_at(self, since_ms: int) -> bool:
@@ -272,11 +272,7 @@ def due_removals(
     waiting = [one for one in late if now_ms - one.appeared_ms < grace_ms]
     for some in in_lines(manifest.dropped):
         over = [one for one in some if now_ms - one.since_ms >= grace_ms]
-        if waiting:
-            over = [
-                one for one in over if not any(its.from_ms <= one.since_ms <= its.to_ms for its in waiting)
-            ]
-        due += (one.name for one in over)
+        due += (one.name for one in over if not any(its.drops_at(one.since_ms) for its in waiting))
         if len(due) >= at_once:
             break
         yield len(some)
